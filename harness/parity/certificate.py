@@ -8,10 +8,7 @@ another interpreter sees it.
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -28,11 +25,11 @@ from harness.errors import EnvironmentProblem, PluginError, last_line
 from harness.plugins import (
     agent_spec,
     framework_versions,
-    one_file,
     program,
     program_of,
     registry,
 )
+from harness.plugins.sources import agent_hash, source_hash
 from harness.rollout.environments import python_for
 from harness.runs.certificates import certificate_of, certificate_path
 from harness.runs.folder import now, replace_text
@@ -185,8 +182,8 @@ def _fingerprint(spec: AgentSpec) -> Fingerprint:
         "strict": spec.strict,
         "prompts": of_agent.prompts_hash,
         "scenarios": of_agent.scenarios_hash,
-        "reference": _source_hash(agent_spec(of_agent.reference).target.partition(":")[0]),
-        "agent_source": _agent_hash(spec),
+        "reference": source_hash(agent_spec(of_agent.reference).target.partition(":")[0]),
+        "agent_source": agent_hash(spec),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},
         "requirements": digest(below),
@@ -234,57 +231,6 @@ def _asked_for(requirement: Requirement, extras: frozenset[str]) -> bool:
         return True
     # A marker that names an extra cannot be evaluated without one, so none is an empty name.
     return any(marker.evaluate({"extra": extra}) for extra in extras or {""})
-
-
-def _source_hash(module: str) -> str:
-    """Hash all files of the module's top package, including prompts in YAML.
-
-    Inside `harness` the module only.
-    """
-    package = module.partition(".")[0]
-    spec = importlib.util.find_spec(module if package == "harness" else package)
-    if spec is None:
-        return "missing"
-    folders = []
-    if package != "harness":
-        folders = [Path(location) for location in spec.submodule_search_locations or ()]
-    files: list[tuple[Path, Path]] = []
-    for folder in folders:
-        # Sorted, because the order of entries differs between machines.
-        for file in sorted(folder.rglob("*")):
-            if _is_source(file):
-                files.append((folder, file))
-    if not folders and spec.origin is not None:
-        files = [(Path(spec.origin).parent, Path(spec.origin))]
-    hashed = hashlib.sha256()
-    for folder, file in files:
-        # Names count too: a module under another name is imported otherwise.
-        hashed.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return hashed.hexdigest()[:16]
-
-
-def _agent_hash(spec: AgentSpec) -> str:
-    """Return the hash of an agent's code: its package, or its file and what that needs.
-
-    A file needs its imports of its own folder, and the files there that its code names.
-    """
-    if not one_file.is_file(spec.target):
-        return _source_hash(spec.target.partition(":")[0])
-    hashed = hashlib.sha256()
-    # Named files follow, so that the hash of an agent that names none is that of its code alone.
-    code = one_file.sources(spec.target)
-    for name, file in [*code, *one_file.named_files(spec.target, code)]:
-        hashed.update(os.fsencode(name) + b"\0" + file.read_bytes() + b"\0")
-    return hashed.hexdigest()[:16]
-
-
-def _is_source(file: Path) -> bool:
-    made = (
-        "__pycache__" in file.parts
-        or file.name in ("py.typed", ".DS_Store")
-        or file.name.endswith("~")
-    )
-    return not made and file.is_file()
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ Frameworks never share a process, so a run that mixes agents has workers for eac
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from harness.contracts.queue import Queue
 from harness.gateway.client import GatewayControl
-from harness.plugins import agent_spec, registry
+from harness.plugins import agent_spec, one_file, registry
+from harness.plugins.sources import agent_hash
 from harness.rollout.environments import python_for
 from harness.rollout.pool import Worker, WorkerPool
 from harness.rollout.remote_runners import Invitation, first
@@ -43,12 +45,16 @@ class AgentPools:
             # With 0 runners, only runners on other machines make rollouts.
             if runners:
                 count = max(1, count)
+            spec = agent_spec(agent)
+            python = python_for(registry().owner("agent", spec.name))
+            # An environment of its own may have another copy of a package.
+            same = python == sys.executable or one_file.is_file(spec.target)
             self._pools[agent] = WorkerPool(
                 count,
-                partial(invitation.settings, agent),
+                partial(invitation.settings, agent, agent_hash(spec) if same else ""),
                 log_dir,
                 invitation.timeout_s,
-                python_for(registry().owner("agent", agent_spec(agent).name)),
+                python,
                 first=first_number + position * NUMBERS,
             )
 

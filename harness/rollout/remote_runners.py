@@ -88,8 +88,12 @@ class Invitation:
         except TypeError as error:
             raise ConfigError(f"{source} is not the join file of a run: {error}") from error
 
-    def settings(self, agent: str, number: int, heartbeat: Path) -> WorkerSettings:
-        """Return the settings of one worker with one of the run's agents."""
+    def settings(self, agent: str, source: str, number: int, heartbeat: Path) -> WorkerSettings:
+        """Return the settings of one worker with one of the run's agents.
+
+        Args:
+            source: Hash that the agent's source must have; empty where it is not known.
+        """
         return WorkerSettings(
             agent=agent,
             worker_id=number,
@@ -99,6 +103,7 @@ class Invitation:
             concurrency=self.concurrency,
             heartbeat_file=str(heartbeat),
             store_key=self.store_key,
+            agent_source=source,
         )
 
 

@@ -34,6 +34,8 @@ class WorkerSettings:
     concurrency: int
     heartbeat_file: str
     store_key: str = ""
+    agent_source: str = ""
+    """Hash that the agent's source must have; empty where it is not known."""
 
     def dump(self) -> str:
         """Return one line of JSON for the worker's standard input."""
@@ -54,12 +56,17 @@ def main() -> None:
     logging.getLogger("harness.util.deadlines").setLevel(logging.INFO)
 
     from harness.plugins import agent_spec, load
+    from harness.plugins.sources import agent_hash
 
     start_trace.born(f"runner {settings.worker_id}")
     with start_trace.span(f"imports of {settings.agent}"):
-        agent = load(
-            agent_spec(settings.agent)
-        )()  # first, so that an import error is reported at once
+        spec = agent_spec(settings.agent)
+        if settings.agent_source and agent_hash(spec) != settings.agent_source:
+            sys.exit(
+                f"the source of agent {settings.agent!r} has changed since the run began: "
+                "put it back, or start a new run"
+            )
+        agent = load(spec)()  # first, so that an import error is reported at once
 
     with start_trace.span("imports of harness and the queue"):
         from harness.gateway.client import GatewayControl

@@ -315,6 +315,7 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.parity import certificate
+    from harness.plugins import sources
 
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     assert certificate.certificate_for("openai_agents_sql") is None
@@ -339,10 +340,10 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
         imported.syspath_prepend(Path(sysconfig.get_path("purelib")) / "ray" / "thirdparty_files")
         assert certificate.certificate_for("openai_agents_sql") == found
 
-    hash_of = certificate._source_hash
+    hash_of = sources.source_hash
     monkeypatch.setattr(
-        certificate,
-        "_source_hash",
+        sources,
+        "source_hash",
         lambda module: hash_of(module)[:-1] + "x" if "agents_sql" in module else hash_of(module),
     )
     assert certificate.certificate_for("openai_agents_sql") is None
@@ -381,7 +382,7 @@ def test_unknown_scenario_and_agent_are_refused(
 def test_a_certificate_depends_on_every_file_of_the_agents_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.parity.certificate import _source_hash
+    from harness.plugins.sources import source_hash
 
     monkeypatch.syspath_prepend(str(tmp_path))
     for package, files in (
@@ -392,16 +393,16 @@ def test_a_certificate_depends_on_every_file_of_the_agents_package(
         folder.mkdir()
         for name in (*files, "prompts.yaml"):
             (folder / name).write_text("# one")
-        found = {_source_hash(f"{package}.agent")}
+        found = {source_hash(f"{package}.agent")}
         for name in ("agent.py", "prompts.yaml"):
             (folder / name).write_text("# other")
-            found.add(_source_hash(f"{package}.agent"))
+            found.add(source_hash(f"{package}.agent"))
         (folder / "__pycache__").mkdir()
         for name in (
             "agent.cpython-311.pyc",
             "agent.cpython-311.pyc.140234872",
         ):  # the second while it is written
             (folder / "__pycache__" / name).write_text("made of it")
-        found.add(_source_hash(f"{package}.agent"))
+        found.add(source_hash(f"{package}.agent"))
         assert len(found) == 3 and "missing" not in found
-    assert _source_hash("nowhere_at_all.agent") == "missing"
+    assert source_hash("nowhere_at_all.agent") == "missing"

@@ -241,3 +241,42 @@ def test_token_ids_are_never_cut() -> None:
     (row,) = transition_rows(attempt, phase="train", step=1, paid={0: 1.0})
     assert row["cut"] == ["response_text"] and row["response_ids"] == call.response_ids
     assert row["logprobs"] == call.logprobs and row["prompt_ids"] == call.prompt_ids
+
+
+REWRITES = """
+import os
+from pathlib import Path
+
+MODE = "as recorded"
+
+class Mine:
+    program = "self_correcting_sql"
+
+    async def solve(self, problem, toolbox):
+        if MODE == "another":
+            return "SELECT 1"
+        file = Path(__file__)
+        file.write_text(file.read_text().replace('MODE = "as recorded"', 'MODE = "another"', 1))
+        os._exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_no_runner_takes_rollouts_with_another_source_than_the_recorded_one(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
+    (tmp_path / "mine.py").write_text(REWRITES)
+    server = scripted_server(golden, token_ids=False)
+    command = [sys.executable, "-m", "harness", "eval", "--agent", f"{tmp_path / 'mine.py'}:Mine"]
+    command += ["--endpoint", server.base_url, "--limit", "4", "--without-parity"]
+    command += ["--runs-dir", str(tmp_path / "runs"), "--set", "rollout.runners=1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert "the source of agent" in done.stderr and "has changed since the run began" in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    rows = []
+    if (run / "episodes.parquet").exists():
+        rows = pq.read_table(run / "episodes.parquet").to_pylist()
+    assert "SELECT 1" not in {row["answer"] for row in rows}
