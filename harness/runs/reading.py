@@ -124,6 +124,14 @@ class Run:
             & pl.col("outcome").is_in(AGENT_OUTCOMES)
             & pl.col("reward").is_null()
         )
+        low, high = self.span
+        # Scoring stores no such reward (`rollout/scoring.py`).
+        for reward in rows.filter(~pl.col("reward").is_between(low, high))["reward"].head(1):
+            place = printable(str(self.folder.path / "episodes.parquet"))
+            raise UserError(
+                f"{place} is damaged: a reward is {reward:g}, and the run's rewards are "
+                f"{low:g} to {high:g}. Restore it from a copy"
+            )
         return rows.with_columns(reward=pl.when(failed).then(0.0).otherwise("reward"))
 
     @cached_property

@@ -188,6 +188,22 @@ def test_rewards_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         compare(select([run]))
 
 
+@pytest.mark.parametrize("reward", [7.0, -0.5])
+def test_a_reward_outside_of_the_run_s_range_is_refused(reward: float, tmp_path: Path) -> None:
+    import polars as pl
+
+    run = write_run(tmp_path, val_limit=4, steps=2).path
+    table = run / "episodes.parquet"
+    rows = pl.read_parquet(table)
+    first = pl.int_range(pl.len()) == 0
+    changed = rows.with_columns(reward=pl.when(first).then(reward).otherwise("reward"))
+    changed.write_parquet(table)
+    with pytest.raises(
+        UserError, match=rf"a reward is {reward:g}, and the run's rewards are 0 to 1"
+    ):
+        compare(select([run]))
+
+
 def test_a_study_s_damaged_job_is_named_by_its_place(tmp_path: Path) -> None:
     job = {"key": "a", "arm": "a", "seed": 0, "run": None}
     state = {"schema_version": 1, "name": "s", "launches": [], "jobs": [job, job | {"seed": "0"}]}
