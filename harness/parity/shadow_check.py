@@ -163,6 +163,7 @@ class ShadowCheck:
             "harness.parity.shadow_check",
             str(self._queue),
             self._agent,
+            str(os.getpid()),
         ]
         try:
             self._queue.mkdir(parents=True, exist_ok=True)
@@ -216,19 +217,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("queue", type=Path)
     parser.add_argument("agent")
+    parser.add_argument("run", type=int, help="process id of the run")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
     # Rollouts need the processor more than their check does.
     with suppress(OSError):
         os.nice(10)
-    parent = os.getppid()
     program = plugins.program(plugins.program_of(options.agent))
     reference = plugins.load(plugins.agent_spec(program.reference))()
     checker = Checker(options.queue, reference)
+    run: int = options.run
 
     def ended() -> bool:
-        # A run that was killed leaves no mark, but its children get another parent.
-        return (options.queue / END).exists() or os.getppid() != parent
+        # A run that was killed leaves no mark, but its children get another parent, perhaps before
+        # this process has read anything.
+        return (options.queue / END).exists() or os.getppid() != run
 
     asyncio.run(checker.run(ended))
 

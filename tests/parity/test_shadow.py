@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from harness.contracts.programs import Scenario
@@ -158,6 +163,24 @@ def test_which_of_them_a_certificate_finds(agent: type[ReferenceSQL], found: boo
     reference = asyncio.run(record(ReferenceSQL(), PROGRAM, plays=["alone"]))
     recordings = asyncio.run(record(agent(), PROGRAM, plays=["alone"]))
     assert compare("bad", recordings, reference).passed is not found
+
+
+def test_a_check_ends_when_its_run_was_killed_before_the_check_had_started(tmp_path: Path) -> None:
+    run = (
+        "import os, sys; from pathlib import Path; from harness.parity.shadow_check import ShadowCheck\n"
+        "check = ShadowCheck(Path(sys.argv[1]), 'reference_sql', None); check.start()\n"
+        "print(check.pid, flush=True); os._exit(0)"
+    )
+    command = [sys.executable, "-c", run, str(tmp_path / "shadow")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    deadline = time.monotonic() + 60
+    with suppress(psutil.NoSuchProcess):
+        check = psutil.Process(int(done.stdout))
+        while check.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                check.kill()
+                pytest.fail("the check outlives its run")
+            time.sleep(0.1)
 
 
 def test_a_check_that_was_killed_says_what_it_left_and_does_not_raise(tmp_path: Path) -> None:
