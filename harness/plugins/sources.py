@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.contracts.hookspecs import AgentSpec
@@ -16,26 +17,8 @@ def source_hash(module: str) -> str:
 
     Inside `harness` the module only.
     """
-    package = module.partition(".")[0]
-    spec = importlib.util.find_spec(module if package == "harness" else package)
-    if spec is None:
-        return "missing"
-    folders = []
-    if package != "harness":
-        folders = [Path(location) for location in spec.submodule_search_locations or ()]
-    files: list[tuple[Path, Path]] = []
-    for folder in folders:
-        # Sorted, because the order of entries differs between machines.
-        for file in sorted(folder.rglob("*")):
-            if _is_source(file):
-                files.append((folder, file))
-    if not folders and spec.origin is not None:
-        files = [(Path(spec.origin).parent, Path(spec.origin))]
-    hashed = hashlib.sha256()
-    for folder, file in files:
-        # Names count too: a module under another name is imported otherwise.
-        hashed.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return hashed.hexdigest()[:16]
+    files = _package_files(module)
+    return "missing" if files is None else _hash(files)
 
 
 def agent_hash(spec: AgentSpec) -> str:
@@ -44,11 +27,49 @@ def agent_hash(spec: AgentSpec) -> str:
     A file needs its imports of its own folder, and the files there that its code names.
     """
     if not one_file.is_file(spec.target):
-        return source_hash(spec.target.partition(":")[0])
-    hashed = hashlib.sha256()
+        return source_hash(_module(spec))
     # Named files follow, so that the hash of an agent that names none is that of its code alone.
     code = one_file.sources(spec.target)
-    for name, file in [*code, *one_file.named_files(spec.target, code)]:
+    return _hash([*code, *one_file.named_files(spec.target, code)])
+
+
+def modules_hash(spec: AgentSpec) -> str:
+    """Return the hash of an agent's Python files alone: it may write others while it runs."""
+    if one_file.is_file(spec.target):
+        files = one_file.sources(spec.target)
+    else:
+        files = _package_files(_module(spec)) or []
+    return _hash((name, file) for name, file in files if file.suffix == ".py")
+
+
+def _module(spec: AgentSpec) -> str:
+    return spec.target.partition(":")[0]
+
+
+def _package_files(module: str) -> list[tuple[str, Path]] | None:
+    """Return the files of a module's top package by name; None if there is no such package."""
+    package = module.partition(".")[0]
+    spec = importlib.util.find_spec(module if package == "harness" else package)
+    if spec is None:
+        return None
+    folders = []
+    if package != "harness":
+        folders = [Path(location) for location in spec.submodule_search_locations or ()]
+    files: list[tuple[str, Path]] = []
+    for folder in folders:
+        # Sorted, because the order of entries differs between machines.
+        for file in sorted(folder.rglob("*")):
+            if _is_source(file):
+                files.append((str(file.relative_to(folder)), file))
+    if not folders and spec.origin is not None:
+        files = [(Path(spec.origin).name, Path(spec.origin))]
+    return files
+
+
+def _hash(files: Iterable[tuple[str, Path]]) -> str:
+    hashed = hashlib.sha256()
+    for name, file in files:
+        # Names count too: a module under another name is imported otherwise.
         hashed.update(os.fsencode(name) + b"\0" + file.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.contracts.queue import Queue
 from harness.gateway.client import GatewayControl
 from harness.plugins import agent_spec, one_file, registry
-from harness.plugins.sources import agent_hash
+from harness.plugins.sources import modules_hash
 from harness.rollout.environments import python_for
 from harness.rollout.pool import Worker, WorkerPool
 from harness.rollout.remote_runners import Invitation, first
@@ -51,7 +51,7 @@ class AgentPools:
             same = python == sys.executable or one_file.is_file(spec.target)
             self._pools[agent] = WorkerPool(
                 count,
-                partial(invitation.settings, agent, agent_hash(spec) if same else ""),
+                partial(invitation.settings, agent, modules_hash(spec) if same else ""),
                 log_dir,
                 invitation.timeout_s,
                 python,

@@ -92,7 +92,7 @@ class Invitation:
         """Return the settings of one worker with one of the run's agents.
 
         Args:
-            source: Hash that the agent's source must have; empty where it is not known.
+            source: Hash that the agent's Python files must have; empty where it is not known.
         """
         return WorkerSettings(
             agent=agent,

@@ -35,7 +35,7 @@ class WorkerSettings:
     heartbeat_file: str
     store_key: str = ""
     agent_source: str = ""
-    """Hash that the agent's source must have; empty where it is not known."""
+    """Hash that the agent's Python files must have (`modules_hash`); empty where it is not known."""
 
     def dump(self) -> str:
         """Return one line of JSON for the worker's standard input."""
@@ -56,12 +56,12 @@ def main() -> None:
     logging.getLogger("harness.util.deadlines").setLevel(logging.INFO)
 
     from harness.plugins import agent_spec, load
-    from harness.plugins.sources import agent_hash
+    from harness.plugins.sources import modules_hash
 
     start_trace.born(f"runner {settings.worker_id}")
     with start_trace.span(f"imports of {settings.agent}"):
         spec = agent_spec(settings.agent)
-        if settings.agent_source and agent_hash(spec) != settings.agent_source:
+        if settings.agent_source and modules_hash(spec) != settings.agent_source:
             sys.exit(
                 f"the source of agent {settings.agent!r} has changed since the run began: "
                 "put it back, or start a new run"
