@@ -19,6 +19,7 @@ from harness.errors import EndpointError, RunFailed, last_line
 from harness.gateway.client import GatewayControl
 from harness.rollout.blocking_rollouts import STATUS, settle
 from harness.rollout.host import UnderWay
+from harness.rollout.processes import PARENT
 from harness.rollout.worker import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # left by a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        environment[PARENT] = str(os.getpid())
         # Frameworks read the environment, so pass only what the worker needs.
         environment.pop("HARNESS_STORE_KEY", None)
         process = subprocess.Popen(

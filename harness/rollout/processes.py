@@ -18,6 +18,8 @@ import psutil
 
 RUN_MARK = "HARNESS_RUN_MARK"
 """Environment variable that every process of a run inherits; its value is the run's id."""
+PARENT = "HARNESS_PARENT"
+"""Environment variable with the process id of the parent, for `die_with_parent`."""
 _NO_MORE = re.compile(
     r"can't start new thread|pthread_create failed|Thread creation failed|BlockingIOError: \[Errno 11\]"
     r"|what\(\): +Resource temporarily unavailable"
@@ -39,12 +41,26 @@ def starved(output: str) -> str:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to signal this process when its parent dies (Linux; elsewhere nothing)."""
+    """Ask the kernel to signal this process when its parent dies (Linux; elsewhere nothing).
+
+    The process is signalled at once if the one that the variable `PARENT` names has ended before
+    this call, for example during imports.
+    """
+    # Processes that this one starts have another parent.
+    named = os.environ.pop(PARENT, "")
     if sys.platform.startswith("linux"):
         parent = os.getppid()
         ctypes.CDLL(None, use_errno=True).prctl(1, number)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # the parent died before the request
+        ended = named.isdecimal() and not _runs(int(named))
+        if ended or os.getppid() != parent:  # the parent died before the request
             os.kill(os.getpid(), number)
+
+
+def _runs(number: int) -> bool:
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def marked(mark: str) -> list[psutil.Process]:

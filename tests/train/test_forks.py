@@ -436,6 +436,7 @@ def test_a_fork_runs_nothing_before_its_client_can_pass_signals_on(
     script.write_text(f"open({str(trace)!r}, 'w')")
     fields = [str(tmp_path), "", "1", str(script), f"{RUN_MARK}=a-run"]
     message = "\0".join(fields).encode()
+    wait_until(server.fresh, 200)
     with socket.socket(socket.AF_UNIX) as client, open(os.devnull, "r+b") as nowhere:
         client.connect("\0" + server.variables[forks.STANDBY].split()[0])
         socket.send_fds(client, [len(message).to_bytes(4, "big")], [nowhere.fileno()] * 3)

@@ -21,7 +21,7 @@ from pathlib import Path
 from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
 from harness.policies import about
 from harness.policies.servers import DEFAULT_ENGINE, Engine
-from harness.rollout.processes import die_with_parent, stop_process
+from harness.rollout.processes import PARENT, die_with_parent, stop_process
 from harness.util.threads import computing_threads
 from harness_policy_server.key_check import KEY, KeyCheck
 from harness_policy_server.vllm_log import REMEDY_OF_A_SERVER, start_failure
@@ -165,7 +165,7 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output if stdout is None else stdout,
             stderr=output,
-            env=environment,
+            env={**environment, PARENT: str(os.getpid())},
             start_new_session=True,
         )
 

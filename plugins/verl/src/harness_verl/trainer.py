@@ -20,7 +20,7 @@ import yaml
 from harness.config import Config, resolve_device
 from harness.contracts.trainers import Standby, Trainer
 from harness.errors import EnvironmentProblem, how_to_install
-from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
+from harness.rollout.processes import PARENT, RUN_MARK, end_group, no_orphans, stop_process
 from harness.rollout.queue_plugin import queue_spec
 from harness.runs.folder import RunFolder
 from harness.util import start_trace
@@ -220,7 +220,7 @@ def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subpr
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env={**environment, PARENT: str(os.getpid())},
             start_new_session=True,  # harness handles Ctrl-C, not verl
         )
 
