@@ -116,8 +116,8 @@ def sources(target: str) -> list[tuple[str, Path]]:
         if relative in visited:
             continue
         visited[relative] = source
-        # A package counts whole, whichever of its modules are imported, and so does a module beside
-        # a folder of its name: Python imports that folder only if it has an `__init__.py`.
+        # A package counts whole, whichever of its modules are imported. A module next to a folder
+        # of the same name counts too: Python imports that folder only with an `__init__.py`.
         for module in _imports(_syntax(source)):
             package = folder / module
             unvisited += sorted(package.rglob("*.py"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 PREFIX = "VLLM_"
 """vLLM reads its settings from variables with this prefix, as well as from its options."""
 HARMLESS = frozenset(
     {
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
         "VLLM_API_KEY",
         "VLLM_ASSETS_CACHE",
         "VLLM_CACHE_ROOT",
@@ -30,24 +30,23 @@ HARMLESS = frozenset(
         "VLLM_WORKER_MULTIPROC_METHOD",
     }
 )
-"""Variables that change only addresses, waits, caches, plugins' names or secrets."""
+"""Variables that change only addresses, waits, caches, secrets and what clients may request."""
 HARMLESS_PREFIXES = ("VLLM_DEBUG_", "VLLM_DOCKER_", "VLLM_LOGGING_", "VLLM_LOG_", "VLLM_USAGE_")
 """Beginnings of names of further such variables, for logs, builds and statistics of use."""
 
 
-def engine_variables(device: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def engine_variables(device: str) -> dict[str, str]:
     """Return the variables that are set and can change replies, by name; none on a CPU.
 
     An unknown variable counts as one that can: two runs are not the same if only one has it.
 
     Args:
         device: `cpu`, `cuda` or `npu`.
-        environment: In place of this process's.
     """
     if device == "cpu":
         return {}
     found = {}
-    for name, value in sorted((os.environ if environment is None else environment).items()):
+    for name, value in sorted(os.environ.items()):
         counts = name.startswith(PREFIX) and not name.startswith(HARMLESS_PREFIXES)
         if counts and name not in HARMLESS:
             found[name] = value

@@ -63,7 +63,7 @@ def forked(argv: list[str], handed: str, parent: int) -> bool:
     Returns:
         Whether a fork ran this, or is no longer needed.
     """
-    told_to_end: list[int] = []
+    passed_on: list[int] = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{os.environ[SERVER]}")
         environment = [f"{name}={value}" for name, value in os.environ.items()]
@@ -77,7 +77,7 @@ def forked(argv: list[str], handed: str, parent: int) -> bool:
             worker = os.pidfd_open(int.from_bytes(answer, "big"))
 
             def pass_on(number: int, _: object) -> None:
-                told_to_end.append(number)
+                passed_on.append(number)
                 with contextlib.suppress(ProcessLookupError):  # the worker has ended
                     signal.pidfd_send_signal(worker, number)
 
@@ -88,7 +88,7 @@ def forked(argv: list[str], handed: str, parent: int) -> bool:
             if os.getppid() != parent:
                 signal.pidfd_send_signal(worker, signal.SIGKILL)
             return True
-    return bool(told_to_end) or os.getppid() != parent
+    return bool(passed_on) or os.getppid() != parent
 
 
 def received(connection: socket.socket, parent: int) -> bytes:
