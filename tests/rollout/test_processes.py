@@ -17,7 +17,7 @@ import os, sys, time
 from pathlib import Path
 while Path(sys.argv[1]).exists():
     time.sleep(0.05)
-from harness.rollout.processes import PARENT, die_with_parent
+from harness.rollout.processes import die_with_parent
 die_with_parent()
 Path(sys.argv[2]).write_text(os.environ.get("HARNESS_PARENT", "none"))
 """

@@ -186,7 +186,7 @@ def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 @pytest.mark.parametrize("starts", [True, False])
-def test_a_client_that_is_told_to_end_starts_no_second_worker(starts: bool) -> None:
+def test_a_client_that_passed_a_signal_on_starts_no_second_worker(starts: bool) -> None:
     """The signal arrives when the worker has just ended: before or after it could start."""
     name = forks.new_name()
     command = [sys.executable, "-S", "-E", str(forks.CLIENT), fork_client.HANDED]

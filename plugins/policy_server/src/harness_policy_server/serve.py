@@ -109,7 +109,6 @@ def _vllm(
     command = [
         "-m",
         "harness_policy_server.serve",
-        str(os.getpid()),
         "--model",
         model,
         "--max-model-len",
@@ -242,11 +241,9 @@ def _free_port() -> int:
 
 def main() -> None:
     """Become vLLM's server, which gets SIGTERM and ends its engine too when the parent ends."""
-    parent, *options = sys.argv[1:]
     die_with_parent(signal.SIGTERM)  # outlasts the exec
-    if os.getppid() != int(parent):  # it died before that line
-        sys.exit(1)
-    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options])
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *sys.argv[1:]]
+    os.execv(sys.executable, server)
 
 
 if __name__ == "__main__":
